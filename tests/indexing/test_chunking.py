@@ -22,10 +22,9 @@ from embedlib.indexing.chunks.chunking import (
     Chunker,
     _parts,
     _without_long_runs,
-    count_tokens,
-    without_limits,
 )
 from embedlib.indexing.chunks.markdown import Outline
+from embedlib.indexing.chunks.token_counts import count_tokens, without_limits
 from embedlib.indexing.rows import Chunk, Document
 from embedlib.models.hub import resolve
 from embedlib.models.reading.files import read_model_files
@@ -187,10 +186,12 @@ def test_a_forked_child_does_not_wait_for_threads_of_its_parent(
 ) -> None:
     text = "One two three. " * 20
     expected = chunk(text, 40)
-    monkeypatch.setattr("embedlib.indexing.chunks.chunking._IMPORTED_IN", 0)
+    monkeypatch.setattr("embedlib.indexing.chunks.splitter._IMPORTED_IN", 0)
     assert chunk(text, 40) == expected
     chunker = Chunker(byte_tokenizer(), 40)
-    chunker._splitters["TextSplitter"] = SimpleNamespace(chunk_indices=lambda text: [(0, text[:9])])
+    chunker._splitter._by_tokens["TextSplitter"] = SimpleNamespace(
+        chunk_indices=lambda text: [(0, text[:9])]
+    )
     assert texts(chunker([Document(id="a", text=text)])[0]) == [text[:9].strip()]
 
 
@@ -252,7 +253,9 @@ def test_chunks_overlap_by_whole_sentences() -> None:
 def test_a_piece_that_begins_with_the_one_before_takes_its_place() -> None:
     chunker = Chunker(byte_tokenizer(), 10, 9)
     pieces = [(0, "# A"), (0, "# A\n\none"), (5, "one two."), (5, "one two. three")]
-    chunker._splitters["MarkdownSplitter"] = SimpleNamespace(chunk_all_indices=lambda _: [pieces])
+    chunker._splitter._by_tokens["MarkdownSplitter"] = SimpleNamespace(
+        chunk_all_indices=lambda _: [pieces]
+    )
     [chunks] = chunker([Document(id="a", text="# A\n\none two. three", is_markdown=True)])
     assert texts(chunks) == ["# A\n\none", "one two", ". three"]
 
@@ -261,7 +264,9 @@ def test_pieces_of_the_splitter_are_made_to_fit() -> None:
     text = "abc def \x01 abcdefgh"
     chunker = Chunker(word_tokenizer(), 4)
     pieces = [(0, "abc def"), (8, "\x01"), (10, "abcdefgh")]
-    chunker._splitters["TextSplitter"] = SimpleNamespace(chunk_all_indices=lambda _: [pieces])
+    chunker._splitter._by_tokens["TextSplitter"] = SimpleNamespace(
+        chunk_all_indices=lambda _: [pieces]
+    )
     [chunks] = chunker([Document(id="a", text=text)])
     assert texts(chunks) == ["abc", "def", "abcd", "efgh"]
 

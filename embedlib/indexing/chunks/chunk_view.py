@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import tokenizers
 
-from embedlib.indexing.chunks.chunking import count_tokens
+from embedlib.indexing.chunks.token_counts import count_tokens
 from embedlib.indexing.rows import Chunk
 
 

@@ -1,49 +1,40 @@
 """Divides documents into chunks that fit the model, at headings, paragraphs and sentences.
 
-The package semantic-text-splitter chooses where to cut, with the model's own tokenizer. This module
-does the rest: it returns texts that fit whole, cuts very long texts coarsely first, and makes sure
-that no chunk has too many tokens, whatever the text contains.
+The package semantic-text-splitter chooses where to cut. This module does the rest: it returns texts
+that fit whole, cuts very long texts coarsely first, and makes sure that no chunk has too many
+tokens, whatever the text contains.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from importlib import import_module
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
 import tokenizers
 
-from embedlib.batching.tokenizing.refusals import lacking
 from embedlib.errors import ConfigError
 from embedlib.indexing.chunks.markdown import Outline
+from embedlib.indexing.chunks.splitter import Kind, Splitter
+from embedlib.indexing.chunks.token_counts import count_tokens, without_limits
 from embedlib.indexing.rows import Chunk, Document, Span
-from embedlib.packages.installing import install_line
 
 MAX_CHARS_PER_TOKEN = 16
 """A longer text is not tokenized whole to see whether it fits: almost none would."""
 
 PART_CHARS = 100_000
 """Maximum characters of a part. Longer texts are cut into parts before the splitter sees them, so
-that it uses all cores for one text and memory does not grow with the text's tokens."""
+that memory does not grow with the text's tokens."""
 
 UNBROKEN_CHARS = 10_000
 """Where so many characters follow one another without a break, a part ends: for each chunk of them
 the splitter tokenizes all that are left. 100,000 Chinese characters took it 14 s in one part."""
-
-COUNT_TEXTS = 256
-"""Texts per call of the tokenizer."""
 
 _BREAKS = (re.compile(r"\n[ \t]*\r?\n"), re.compile(r"\n"), re.compile(r"\s"))
 """Where a long text may be cut into parts, best first."""
 
 _SENTENCES = re.compile(r"[.!?…][\"')\]]*\s+|[\u3002\uff01\uff1f]")
 """Where a text may be cut between sentences."""
-
-_IMPORTED_IN = os.getpid()
-"""A forked child lacks the threads of the splitter's pool: a call that uses them would not end."""
 
 
 class Chunker:
@@ -73,8 +64,7 @@ class Chunker:
             )
         self._tokenizer = without_limits(tokenizer)
         self._max_tokens = max_tokens
-        self._overlap_tokens = overlap_tokens
-        self._splitters: dict[str, Any] = {}
+        self._splitter = Splitter(self._tokenizer, max_tokens, overlap_tokens)
 
     def __call__(self, documents: Sequence[Document]) -> list[list[Chunk]]:
         """Return the chunks of every document, in text order.
@@ -84,7 +74,8 @@ class Chunker:
                 cannot use the tokenizer.
         """
         chunks = self._try_whole([document.text for document in documents])
-        for name, is_markdown in (("TextSplitter", False), ("MarkdownSplitter", True)):
+        kinds: tuple[tuple[Kind, bool], ...] = (("TextSplitter", False), ("MarkdownSplitter", True))
+        for kind, is_markdown in kinds:
             rows = [
                 row
                 for row, found in enumerate(chunks)
@@ -92,7 +83,7 @@ class Chunker:
             ]
             texts = [documents[row].text for row in rows]
             outlines = [Outline(text if is_markdown else "") for text in texts]
-            split = self._split(texts, outlines, name)
+            split = self._split(texts, outlines, kind)
             for row, text, outline, spans in zip(rows, texts, outlines, split, strict=True):
                 joined = self._join_headings(text, outline, spans)
                 chunks[row] = [_chunk(text, span, outline.above(span[0])) for span in joined]
@@ -116,50 +107,41 @@ class Chunker:
         return chunks
 
     def _split(
-        self, texts: Sequence[str], outlines: Sequence[Outline], splitter: str
+        self, texts: Sequence[str], outlines: Sequence[Outline], kind: Kind
     ) -> list[list[Span]]:
         """Return the spans of the chunks of long texts."""
-        if not texts:
-            return []
         parts = [
             (row, span)
             for row, (text, outline) in enumerate(zip(texts, outlines, strict=True))
             for part in _parts(text, outline)
             for span in _without_long_runs(text, part)
         ]
-        pieces = self._chunk_all(splitter, [texts[row][slice(*span)] for row, span in parts])
-        spans: list[list[Span]] = [[] for _ in texts]
+        pieces = self._splitter(kind, [texts[row][slice(*span)] for row, span in parts])
+        counted: list[list[tuple[Span, int]]] = [[] for _ in texts]
         for (row, (part_start, _)), found in zip(parts, pieces, strict=True):
-            for start, piece in found:
-                spans[row].append((part_start + start, part_start + start + len(piece)))
-        return [self._fit(text, found) for text, found in zip(texts, spans, strict=True)]
+            for start, piece, num_tokens in found:
+                begin = part_start + start
+                counted[row].append(((begin, begin + len(piece)), num_tokens))
+        return [self._fit(text, found) for text, found in zip(texts, counted, strict=True)]
 
-    def _chunk_all(self, splitter: str, texts: Sequence[str]) -> list[list[tuple[int, str]]]:
-        """Return the chunks of every text, each with its start."""
-        made = self._splitter(splitter)
-        if os.getpid() != _IMPORTED_IN:
-            return [made.chunk_indices(text) for text in texts]
-        chunks: list[list[tuple[int, str]]] = made.chunk_all_indices(texts)
-        return chunks
+    def _fit(self, text: str, counted: Iterable[tuple[Span, int]]) -> list[Span]:
+        """Halve spans that have too many tokens, and drop those that have none or are white space.
 
-    def _fit(self, text: str, spans: Sequence[Span]) -> list[Span]:
-        """Halve spans that have too many tokens, and drop those that have none.
-
-        Needed because the splitter returns its smallest piece even if it does not fit, assumes that
-        short texts fit without counting, and uses its own build of the tokenizer.
+        Python counts more characters as white space than the splitter, such as U+001F.
         """
         fitting: list[Span] = []
-        # Python counts more characters as white space than the splitter, such as U+001F.
-        spans = [span for span in spans if text[slice(*span)].strip()]
-        counts = self._count([text[slice(*span)] for span in spans])
-        for (start, end), num_tokens in zip(spans, counts, strict=True):
+        for (start, end), num_tokens in counted:
             if num_tokens > self._max_tokens and end - start > 1:
                 middle = (start + end) // 2
                 halves = [_strip(text, (start, middle)), _strip(text, (middle, end))]
-                fitting += self._fit(text, halves)
-            elif num_tokens:
+                fitting += self._fit(text, self._counted(text, halves))
+            elif num_tokens and text[start:end].strip():
                 fitting.append((start, end))
         return fitting
+
+    def _counted(self, text: str, spans: Sequence[Span]) -> list[tuple[Span, int]]:
+        counts = self._count([text[slice(*span)] for span in spans])
+        return list(zip(spans, counts, strict=True))
 
     def _join_headings(self, text: str, outline: Outline, spans: Sequence[Span]) -> list[Span]:
         """Put a chunk that is a heading alone in front of the next one; it says nothing by itself.
@@ -201,7 +183,8 @@ class Chunker:
         cut = self._cut(text, outline, heading, span)
         if cut is None:
             return [heading, span]
-        return [_strip(text, (heading[0], cut)), *self._fit(text, [_strip(text, (cut, span[1]))])]
+        after = self._counted(text, [_strip(text, (cut, span[1]))])
+        return [_strip(text, (heading[0], cut)), *self._fit(text, after)]
 
     def _cut(self, text: str, outline: Outline, heading: Span, span: Span) -> int | None:
         """Return where to cut a chunk so that its beginning fits after a heading; None: nowhere."""
@@ -227,67 +210,10 @@ class Chunker:
     def _count(self, texts: Sequence[str]) -> list[int]:
         return count_tokens(self._tokenizer, texts)
 
-    def _splitter(self, name: str) -> Any:
-        if name not in self._splitters:
-            try:
-                package = import_module("semantic_text_splitter")
-            except ImportError as error:
-                raise ConfigError(
-                    "semantic_text_splitter is not installed, and a text is longer than "
-                    f"{self._max_tokens} tokens; {install_line('index')} ({error})"
-                ) from error
-            try:
-                # It counts without special tokens, and builds the tokenizer again from its JSON.
-                self._splitters[name] = getattr(package, name).from_huggingface_tokenizer(
-                    self._tokenizer, self._max_tokens, self._overlap_tokens
-                )
-            except Exception as error:  # it raises bare Exception
-                raise ConfigError(
-                    f"semantic-text-splitter cannot use the tokenizer of this model: {error}; "
-                    "split the texts yourself, or choose another model"
-                ) from error
-        return self._splitters[name]
-
 
 def cut_nothing(documents: Sequence[Document]) -> list[list[Chunk]]:
     """Return every document as one chunk."""
     return [[_chunk(document.text, (0, len(document.text)))] for document in documents]
-
-
-def count_tokens(tokenizer: tokenizers.Tokenizer, texts: Sequence[str]) -> list[int]:
-    """Return the number of tokens of every text, without special tokens.
-
-    Args:
-        tokenizer: without limits.
-        texts: any number.
-
-    Raises:
-        EmbedlibError: the tokenizer lacked threads or memory.
-    """
-    counts: list[int] = []
-    for first in range(0, len(texts), COUNT_TEXTS):
-        try:
-            encodings = tokenizer.encode_batch_fast(
-                list(texts[first : first + COUNT_TEXTS]), add_special_tokens=False
-            )
-        except BaseException as error:  # a panic is no Exception
-            lack = lacking(error)
-            if lack is None:
-                raise
-            raise lack from error
-        counts += [len(encoding.ids) for encoding in encodings]
-    return counts
-
-
-def without_limits(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    """Return the tokenizer without truncation and padding, to count the tokens of a text."""
-    if tokenizer.truncation is None and tokenizer.padding is None:
-        return tokenizer
-    copy = tokenizers.Tokenizer.from_str(tokenizer.to_str())
-    copy.encode_special_tokens = tokenizer.encode_special_tokens  # not in the JSON
-    copy.no_truncation()
-    copy.no_padding()
-    return copy
 
 
 def _parts(text: str, outline: Outline) -> Iterator[Span]:

@@ -19,7 +19,7 @@ from typing import Any
 import tokenizers
 
 from embedlib.errors import ConfigError
-from embedlib.indexing.chunks.chunking import count_tokens, without_limits
+from embedlib.indexing.chunks.token_counts import count_tokens, without_limits
 from embedlib.indexing.embedders import TextEmbedder
 from embedlib.indexing.rows import Chunk, CutDocuments, Document
 

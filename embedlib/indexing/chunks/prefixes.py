@@ -15,8 +15,8 @@ from typing import Any
 import tokenizers
 
 from embedlib.errors import ConfigError, shown
-from embedlib.indexing.chunks.chunking import count_tokens, without_limits
 from embedlib.indexing.chunks.templates import Prefix, Template, parse_template
+from embedlib.indexing.chunks.token_counts import count_tokens, without_limits
 from embedlib.indexing.rows import Chunk, CutDocuments, Document
 from embedlib.indexing.sinks.protocol import Tell
 from embedlib.indexing.sources.json_values import BadValueError, check_text
