@@ -20,6 +20,7 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
+from embedlib import Config
 from embedlib.cli import main
 from embedlib.errors import (
     ClosedError,
@@ -514,6 +515,9 @@ def test_options_are_checked() -> None:
         ConfigError, match=r"^models\['m'\] = None; it must be a folder, a hub name"
     ):
         create_app({"m": None})  # type: ignore[dict-item]
+    for how in ("error", "chunk"):
+        with pytest.raises(ConfigError, match=rf"^on_truncate = '{how}': .* truncate: false"):
+            create_app("m", config=Config(on_truncate=how))
     with pytest.raises(ConfigError, match=r"options = .*; it must be a ServeOptions"):
         create_app("m", options={"max_texts": 1})  # type: ignore[arg-type]
     with pytest.raises(
