@@ -501,6 +501,9 @@ def test_options_are_checked() -> None:
         ServeOptions(max_texts=0)
     with pytest.raises(ConfigError, match="body_seconds = 'soon'"):
         ServeOptions(body_seconds="soon")  # type: ignore[arg-type]
+    for seconds in (-1.0, math.inf, math.nan, 1e300):  # no timer and no database has these
+        with pytest.raises(ConfigError, match=r"keep_jobs_seconds = .*; it must be 0 to \d"):
+            ServeOptions(keep_jobs_seconds=seconds)
     with pytest.raises(ConfigError, match="api_keys: it must be a tuple"):
         ServeOptions(api_keys=("",))
     with pytest.raises(ConfigError, match="there is no model to serve"):
