@@ -65,7 +65,8 @@ def create_app(
             `Tracing(provider)` return it; None: nowhere. It is closed at the end.
 
     Raises:
-        ConfigError: there is no model, or two of the same name, or an argument has another type.
+        ConfigError: there is no model, or two of the same name, an argument has another type, or
+            an option of the models has no effect here.
         SinkError: a destination cannot be read, or holds nothing.
     """
     named = _named(models)
@@ -76,13 +77,17 @@ def create_app(
     if twice is not None:
         raise ConfigError(f"two models are called {twice!r}; give one another name")
     config = one_config(config, {})
+    if config.on_truncate in ("error", "chunk"):
+        raise ConfigError(
+            f"on_truncate = {config.on_truncate!r}: of a server each request says what becomes of "
+            "its long texts; leave it out, and send truncate: false with requests to refuse them"
+        )
     options = _OPTIONS.take("options", ServeOptions() if options is None else options)
     searched = {DEFAULT_SEARCH: search} if isinstance(search, str) else search
     num_loaded = sum(not isinstance(model, Session) for _, model in named)
-    # Who sends a long text reads of it in the answer; a warning would reach nobody.
-    told = "ignore" if config.on_truncate == "warn" else config.on_truncate
     threads = max(1, config.num_threads // max(1, num_loaded))
-    shared = replace(config, threads=threads, on_truncate=told)
+    # Who sends a long text reads of it in the answer; a warning would reach nobody.
+    shared = replace(config, threads=threads, on_truncate="ignore")
     return Application(
         [_served(name, model, shared, options) for name, model in named],
         options,

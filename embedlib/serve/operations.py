@@ -9,7 +9,6 @@ from functools import partial
 from time import monotonic, time
 from typing import Final
 
-from embedlib.engines.base import Lane
 from embedlib.errors import EmbedlibError, first_line
 from embedlib.serve.dialects.dialect import OPENAI, Route
 from embedlib.serve.errors import HTTPError
@@ -86,7 +85,7 @@ async def _compute_canary(model: ServedModel) -> None:
         case "embed":
             await embed(model, ["a"], Work())
         case "embed_sparse":
-            await embed_tokens(model, ["a"], Work(lane=Lane.QUERY), "sparse")
+            await embed_tokens(model, ["a"], Work(), "sparse")
         case "embed_multi_vector":
             await embed_tokens(model, ["a"], Work(), "multi_vector", role="query")
         case "rerank":

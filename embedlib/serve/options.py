@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from threading import TIMEOUT_MAX
+from typing import Any
 
 from embedlib.checks import SWITCH, is_count, is_number
 from embedlib.errors import ConfigError, shown
@@ -76,8 +78,9 @@ class ServeOptions:
             if item.name.startswith("max_") and item.name != "max_wait_seconds":
                 if not is_count(value) or value < 1:
                     raise ConfigError(f"{item.name} = {shown(value)}; it must be 1 or more")
-            elif item.name.endswith("_seconds") and not (is_number(value) and value >= 0):
-                raise ConfigError(f"{item.name} = {shown(value)}; it must be 0 or more seconds")
+            elif item.name.endswith("_seconds") and not _is_time(value):
+                wanted = f"it must be 0 to {TIMEOUT_MAX:,.0f} seconds"
+                raise ConfigError(f"{item.name} = {shown(value)}; {wanted}")
         SWITCH.take("token_ids", self.token_ids)
         if not (self.data_dir is None or (isinstance(self.data_dir, str) and self.data_dir)):
             raise ConfigError(f"data_dir = {shown(self.data_dir)}; it must be a folder's path")
@@ -91,3 +94,8 @@ class ServeOptions:
             )
             if not is_texts and not (name == "allowed_hosts" and value is None):
                 raise ConfigError(f"{name}: it must be a tuple of str that are not empty")
+
+
+def _is_time(value: Any) -> bool:
+    """Whether timers and the database of jobs take these seconds; they take no infinity."""
+    return is_number(value) and 0 <= value <= TIMEOUT_MAX

@@ -52,7 +52,7 @@ def note_threads(monkeypatch: pytest.MonkeyPatch, module: ModuleType | type, nam
             tei,
             "similarity",
         ),
-        ("/predict", {"inputs": [[text] for text in MANY]}, tei, "labelled"),
+        ("/predict", {"inputs": [[text] for text in MANY]}, tei, "label_scores"),
         ("/rerank", {"query": "q", "texts": MANY}, tei, "ranked"),
         ("/rerank", {"query": "q", "documents": MANY}, rerank, "ranked"),
         (
@@ -62,7 +62,7 @@ def note_threads(monkeypatch: pytest.MonkeyPatch, module: ModuleType | type, nam
             "similarity_pairwise",
         ),
         ("/classify", {"input": MANY}, classify, "_described"),
-        ("/classify", {"input": MANY, "raw_scores": True}, classify, "labelled"),
+        ("/classify", {"input": MANY, "raw_scores": True}, classify, "label_scores"),
         ("/v1/embeddings", {"input": "a" * MAX_BYTES_IN_LOOP}, exchange, "decode"),
         ("/openapi.json", None, routes, "describe_routes"),
     ],

@@ -20,6 +20,7 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
+from embedlib import Config
 from embedlib.cli import main
 from embedlib.errors import (
     ClosedError,
@@ -500,6 +501,9 @@ def test_options_are_checked() -> None:
         ServeOptions(max_texts=0)
     with pytest.raises(ConfigError, match="body_seconds = 'soon'"):
         ServeOptions(body_seconds="soon")  # type: ignore[arg-type]
+    for seconds in (-1.0, math.inf, math.nan, 1e300):  # no timer and no database has these
+        with pytest.raises(ConfigError, match=r"keep_jobs_seconds = .*; it must be 0 to \d"):
+            ServeOptions(keep_jobs_seconds=seconds)
     with pytest.raises(ConfigError, match="api_keys: it must be a tuple"):
         ServeOptions(api_keys=("",))
     with pytest.raises(ConfigError, match="there is no model to serve"):
@@ -514,6 +518,9 @@ def test_options_are_checked() -> None:
         ConfigError, match=r"^models\['m'\] = None; it must be a folder, a hub name"
     ):
         create_app({"m": None})  # type: ignore[dict-item]
+    for how in ("error", "chunk"):
+        with pytest.raises(ConfigError, match=rf"^on_truncate = '{how}': .* truncate: false"):
+            create_app("m", config=Config(on_truncate=how))
     with pytest.raises(ConfigError, match=r"options = .*; it must be a ServeOptions"):
         create_app("m", options={"max_texts": 1})  # type: ignore[arg-type]
     with pytest.raises(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from embedlib import Embedder
 from embedlib.testing import fake_embedder
 from tests.serve.conftest import Client, MakeClient, ScoreEngine, fake_reranker
 from tests.serve.test_dialects import rows_of, unit
+from tests.tiny_models.sparse import write_sparse_model
 
 LONG = "".join(chr(97 + index % 26) for index in range(40))
 LEFT, RIGHT = LONG[-32:], LONG[:32]
@@ -110,3 +113,14 @@ def test_a_prompt_in_front_is_cut_first(make_client: MakeClient) -> None:
     client = make_client({"embed": fake_embedder(prompts={"query": "Q:"})})
     body = {"inputs": LONG, "prompt_name": "query", "truncation_direction": "Left"}
     assert np.allclose(client.post("/embed", body), unit(rows_of([LEFT])))
+
+
+def test_requests_decide_whatever_the_model_does_for_its_own_program(
+    make_client: MakeClient, tmp_path: Path
+) -> None:
+    sparse = Embedder(write_sparse_model(tmp_path / "model"), threads=1, on_truncate="error")
+    embedder = fake_embedder(on_truncate="error")
+    client = make_client({"sparse": sparse, "embed": embedder})
+    for path, body in (("/embed_sparse", {"inputs": "a " * 99}), ("/embed", {"inputs": LONG})):
+        sent = client.send("POST", path, body)
+        assert (sent.status_code, sent.headers.get("x-embedlib-truncated")) == (200, "1"), path

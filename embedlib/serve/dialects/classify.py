@@ -18,8 +18,9 @@ from embedlib.serve.dialects.dialect import OPENAI, Route
 from embedlib.serve.dialects.vllm import PoolingFields, take_pooling_fields
 from embedlib.serve.models.compute import score_texts
 from embedlib.serve.requests.asgi import Response, new_id
-from embedlib.serve.requests.exchange import Exchange, labelled, usage_of
+from embedlib.serve.requests.exchange import Exchange, usage_of
 from embedlib.serve.wire import Texts, texts_of
+from embedlib.session.label_scores import label_scores
 
 
 class ClassifyBody(PoolingFields, kw_only=True):
@@ -53,7 +54,7 @@ async def classify(exchange: Exchange) -> Response:
             "object": "classify" if is_infinity else "list",
             "created": int(time()),
             "model": model.name,
-            "data": labelled(scores, labels) if is_infinity else _described(scores, labels),
+            "data": label_scores(scores, labels) if is_infinity else _described(scores, labels),
             "usage": usage_of(exchange),
         }
 

@@ -18,15 +18,10 @@ from embedlib.serve.models.catalog import ALL_TASKS, Task
 from embedlib.serve.models.compute import embed, embed_tokens, score_pairs, score_texts
 from embedlib.serve.models.sessions import engine_of
 from embedlib.serve.requests.asgi import Response
-from embedlib.serve.requests.exchange import (
-    Common,
-    Exchange,
-    check_number,
-    labelled,
-    ranked,
-)
+from embedlib.serve.requests.exchange import Common, Exchange, check_number, ranked
 from embedlib.serve.vectors import encoded
 from embedlib.serve.wire import Input, check_count, inputs_of, texts_of
+from embedlib.session.label_scores import label_scores
 from embedlib.session.scoring import activate
 from embedlib.vectors.similarity import similarity
 from embedlib.version import __version__
@@ -204,7 +199,7 @@ async def predict(exchange: Exchange) -> Response:
     labels = session.labels
 
     def content() -> list[Any]:
-        named = labelled(scores, labels)
+        named = label_scores(scores, labels)
         return named[0] if is_single else named
 
     return _timed(exchange, await exchange.answer(content, len(scores)))

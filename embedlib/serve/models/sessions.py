@@ -147,7 +147,6 @@ def token_call(
 ) -> tuple[Call, Callable[[Vectors], list[Any]], Pipeline]:
     """Return the call of `encode` for this output, what makes it of the rows, and where to run it.
 
-    Long texts are treated as asked for multi-vectors, and as by the embedder for other outputs.
     Blocks while the engine of token vectors is loaded, the first time.
 
     Raises:
@@ -155,9 +154,8 @@ def token_call(
     """
     tokenizer = embedder._tokenizer_of(prompt)
     call = embedder._calls.make(texts, tokenizer, prompt, VectorArguments(output_value=output))
-    if output == "multi_vector":
-        own = tokenizer.with_truncation(on_truncate, side)
-        call = replace(call, tokenize=partial(own, prompt=call.prompt))
+    own = tokenizer.with_truncation(on_truncate, side)
+    call = replace(call, tokenize=partial(own, prompt=call.prompt))
     return embedder._outputs(call, output)
 
 

@@ -254,12 +254,3 @@ def check_number(value: int | None, name: str, *, least: Literal[0, 1]) -> None:
     if value is not None and value < least:
         wanted = "1" if least else "0 (all)"
         raise HTTPError.wrong_value(name, value, f"it must be {wanted} or more")
-
-
-def labelled(scores: NDArray[np.float32], labels: Sequence[str]) -> list[list[dict[str, Any]]]:
-    """Return {"label", "score"} of each column of float32[N, labels], the highest first."""
-    orders = np.argsort(-scores, axis=1, kind="stable").tolist()
-    return [
-        [{"score": float(row[column]), "label": labels[column]} for column in order]
-        for row, order in zip(scores, orders, strict=True)
-    ]
