@@ -74,6 +74,7 @@ def chunks(
         late_chunking=late_chunking,
     )
 
+    from concurrent.futures import ThreadPoolExecutor
     from itertools import islice
 
     from embedlib.indexing.chunks.chunk_view import view_chunks
@@ -90,7 +91,8 @@ def chunks(
     source_options = SourceOptions(
         input_format=input_format, glob=glob, text_field=text_fields or None
     )
-    with loading(name, config.cache_folder) as progress:
+    # A thread cuts, as in a load: the main one, which signals interrupt, cannot count words.
+    with loading(name, config.cache_folder) as progress, ThreadPoolExecutor(1) as pool:
         source = open_source(sources, source_options, progress.say)
         measure = TextMeasure(name, config)
         cut = make_chunker(measure, settings, progress.say)
@@ -101,7 +103,7 @@ def chunks(
                 num_bad += 1
                 click.echo(visible_line(f"skipped: {document.place}: {document.reason}"), err=True)
             else:
-                [found] = cut([document])
+                [found] = pool.submit(cut, [document]).result()
                 views = list(view_chunks(document.text, found, measure.tokenizer))
                 _show(document.id, views, as_json=as_json)
     if num_bad:
