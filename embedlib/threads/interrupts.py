@@ -58,13 +58,13 @@ def sigterm_waits() -> Iterator[None]:
     if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
-    came = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: came.set())
+    came: list[int] = []
     try:
+        signal.signal(signal.SIGTERM, lambda number, _: came.append(number))
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        if came.is_set():
+        if came:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
