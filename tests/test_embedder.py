@@ -15,6 +15,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
+from multiprocessing.managers import public_methods  # type: ignore[attr-defined] # typeshed lacks it
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -957,6 +958,12 @@ def test_classes_too_say_what_takes_the_place_of_names_of_other_libraries() -> N
         AttributeError, match=r"^type object 'Abstract' has no attribute 'from_args'; pass"
     ):
         Abstract.from_args()  # type: ignore[attr-defined]
+
+
+def test_every_name_that_dir_gives_is_there(embedder: Embedder) -> None:
+    assert [name for name in dir(embedder) if not hasattr(embedder, name)] == []
+    # It goes through them all, to find the methods that its proxies pass on.
+    assert "encode_query" in public_methods(embedder)
 
 
 def test_names_of_other_libraries_say_what_takes_their_place(embedder: Embedder) -> None:

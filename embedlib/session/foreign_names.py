@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
+from inspect import getattr_static
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from embedlib.config import Config
@@ -223,6 +224,14 @@ class StrictAttributes:
             if name in SET_ELSEWHERE:
                 self.__getattr__(name)
             object.__setattr__(self, name, value)
+
+        def __dir__(self) -> list[str]:
+            """Return the names that it has: multiprocessing's managers get the value of each."""
+            return [
+                name
+                for name in super().__dir__()
+                if not isinstance(getattr_static(type(self), name, None), _OfTheirClasses)
+            ]
 
         def __getitem__(self, index: object) -> NoReturn:
             """Raise TypeError: `model[0]`, and a loop over a model, are for modules of torch."""

@@ -2,13 +2,17 @@
 
 Python runs them on the main thread, between any two steps of Python code. An exception that one of
 them raises, such as that of a time limit, then comes from the middle of the library.
+
+Without a handler, a signal ends the process at once; SIGTERM can wait for the end of a block.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -42,6 +46,26 @@ class SafeCondition(threading.Condition):
     @property
     def __exit__(self) -> Callable[..., None]:
         return self._own.__exit__
+
+
+@contextmanager
+def sigterm_waits() -> Iterator[None]:
+    """Let SIGTERM end the process only when the block has ended.
+
+    That is so on the main thread, where Python lets handlers be set, and if the program has none.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    came: list[int] = []
+    try:
+        signal.signal(signal.SIGTERM, lambda number, _: came.append(number))
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if came:
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 def is_of_handler(error: BaseException) -> bool:

@@ -20,7 +20,7 @@ import embedlib
 from embedlib import Embedder
 from embedlib.engines.base import Batch, Lane
 from embedlib.testing import FakeEngine, fake_embedder
-from embedlib.threads.interrupts import SafeCondition, is_of_handler
+from embedlib.threads.interrupts import SafeCondition, is_of_handler, sigterm_waits
 
 PACKAGE = Path(embedlib.__file__).parent
 FAKES = PACKAGE / "testing"
@@ -170,3 +170,20 @@ def test_a_wait_that_fails_before_it_begins_leaves_its_condition_free() -> None:
     with pytest.raises(TypeError), condition:
         condition.wait("soon")  # type: ignore[arg-type]
     assert not condition._is_owned()  # type: ignore[attr-defined]
+
+
+def test_a_program_that_handles_sigterm_is_told_at_once() -> None:
+    told: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
+    try:
+        with sigterm_waits():
+            signal.raise_signal(signal.SIGTERM)
+            assert told == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_sigterm_ends_the_process_again_after_the_block() -> None:
+    with sigterm_waits():
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

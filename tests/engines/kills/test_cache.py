@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,12 +19,17 @@ import os, signal, sys
 from embedlib.engines.openvino.running import compiling
 from embedlib.engines.openvino.kept import model_cache
 
-def die(*_, **__):
-    os.kill(os.getpid(), signal.SIGKILL)
-
 if sys.argv[3]:
-    holder, name = sys.argv[3].rsplit(".", 1)
-    setattr(eval(holder), name, die)
+    number, place = sys.argv[3].split()
+    holder, name = place.rsplit(".", 1)
+    holder = eval(holder)
+    act = getattr(holder, name)
+
+    def signalled(*args, **kwargs):
+        os.kill(os.getpid(), signal.Signals[number])
+        return act(*args, **kwargs)
+
+    setattr(holder, name, signalled)
 from embedlib import Embedder
 with Embedder(sys.argv[1], threads=1, engine_cache_dir=sys.argv[2]) as embedder:
     print(embedder.encode("a text").tolist())
@@ -43,10 +49,10 @@ def result(child: subprocess.Popen[str]) -> tuple[list[float], str]:
     return json.loads(out), err
 
 
-def kill_in(what: str, folder: Path, cache: Path) -> None:
-    child = start(folder, cache, what)
+def kill_in(what: str, folder: Path, cache: Path, number: signal.Signals = signal.SIGKILL) -> None:
+    child = start(folder, cache, f"{number.name} {what}")
     child.communicate(timeout=WAIT_SECONDS)
-    assert child.returncode == -9
+    assert child.returncode == -number
 
 
 def entry_of(folder: Path) -> Path:
@@ -70,6 +76,18 @@ def test_a_process_that_dies_leaves_a_cache_that_others_can_use(
     assert "a process died while it loaded it" in err
     left = {path.name for path in entry.iterdir()}
     assert left == {"model.blob", "tried", "entry.json", "deaths"}
+
+
+def test_a_process_that_is_told_to_end_says_nothing_against_the_cache(
+    tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    # As multiprocessing's Pool does at the end of its block to workers that are not loaded yet.
+    folder = tiny_folder("bert")
+    result(start(folder, tmp_path))
+    entry = entry_of(tmp_path / "openvino")
+    for _ in range(2):
+        kill_in("compiling.ov.Tensor", folder, tmp_path, signal.SIGTERM)
+        assert {path.name for path in entry.iterdir()} == {"model.blob", "tried", "entry.json"}
 
 
 def test_processes_and_kinds_of_cpus_share_a_cache(

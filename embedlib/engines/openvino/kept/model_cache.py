@@ -36,6 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.errors import OTHER_CACHE
+from embedlib.threads.interrupts import sigterm_waits
 
 FORMAT: Final = 3
 """Of these folders."""
@@ -168,17 +169,20 @@ class CacheEntry:
     def trying(self) -> Iterator[None]:
         """Mark the compiled model as being tried; only the end of the process leaves the mark.
 
+        SIGTERM waits: a pool that is done sends it to workers that still load.
+
         Raises:
             OSError: the mark cannot be written.
         """
         mark = self.path / _TRYING
-        mark.touch()
-        with suppress(OSError):  # of a full disk, which has room for an empty file
-            mark.write_text(str(os.getpid()), encoding="ascii")
-        try:
-            yield
-        finally:
-            mark.unlink(missing_ok=True)
+        with sigterm_waits():
+            mark.touch()
+            with suppress(OSError):  # of a full disk, which has room for an empty file
+                mark.write_text(str(os.getpid()), encoding="ascii")
+            try:
+                yield
+            finally:
+                mark.unlink(missing_ok=True)
 
     def use(self) -> None:
         """Note that the compiled model was used now."""
