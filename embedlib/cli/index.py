@@ -318,11 +318,13 @@ def _open_embedder(
 @contextmanager
 def _open_sparse(name: str | None, embedder: Any, config: Config) -> Iterator[Embedder | None]:
     """Load the model of the sparse vectors, unless it is the other one; None: there are none."""
-    if name is None or name == embedder.model_name:
+    from embedlib.embedder import Embedder
+    from embedlib.indexing.stored_model import are_same_model
+    from embedlib.session.arguments import config_beside
+
+    if name is None or are_same_model(name, embedder.model_name):
         yield None if name is None else embedder
         return
-    from embedlib.embedder import Embedder
-    from embedlib.session.arguments import config_beside
 
     with Embedder(name, config=config_beside(config, "max_active_dims")) as sparse:
         yield sparse

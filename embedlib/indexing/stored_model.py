@@ -31,6 +31,11 @@ def _whole_name(name: str) -> str:
     return os.path.abspath(name) if is_path else name
 
 
+def are_same_model(first: str, second: str) -> bool:
+    """Return whether two names are of one model, of which a folder has several."""
+    return _whole_name(first) == _whole_name(second)
+
+
 def config_beside_sparse(config: Config, model: str, sparse: str | None) -> Config:
     """Return the options of a model beside which another one makes the sparse vectors.
 
@@ -41,7 +46,7 @@ def config_beside_sparse(config: Config, model: str, sparse: str | None) -> Conf
         model: its name.
         sparse: the name of the other; the same if one model makes both, None if there is none.
     """
-    if sparse is not None and _whole_name(sparse) == _whole_name(model):
+    if sparse is not None and are_same_model(sparse, model):
         return config
     return replace(config, max_active_dims=None)
 
