@@ -54,6 +54,9 @@ _ENDLESS_NUMBER = re.compile(r"&#[0-9]{600,};?")
 """A reference to no character: to browsers it is U+FFFD. Python reads numbers of up to 4,300
 digits, or as many as it is told to, at least 640."""
 
+_TO_THE_PAGE = re.compile(r"\shref\s*=\s*[\"']?#", re.IGNORECASE)
+"""In the tag of a link to a place of its own page."""
+
 _CHARSET = re.compile(rb"<meta[^>]*charset\s*=\s*[\"']?\s*([\w:.-]+)", re.IGNORECASE)
 _XML_ENCODING = re.compile(rb"<\?xml[^>]*?encoding\s*=\s*[\"']\s*([\w:.-]+)")
 """In the declaration of XHTML. Source:
@@ -120,6 +123,8 @@ def html_text(page: str) -> tuple[str, str]:
                 reader.end(tag)
             elif not is_closed:
                 reader.start(tag)
+                if tag == "a" and _TO_THE_PAGE.search(token[0]):
+                    reader.start_mark()
                 if tag in _RAW:
                     end = _RAW[tag].search(page, begin)
                     begin = len(page) if end is None else end.start()
@@ -150,6 +155,8 @@ class _Reader:
         self._fence_at = 0
         self._is_in_cell = False
         self._is_heading = False
+        self._mark_at: int | None = None
+        """Where in the line a link to the page itself begins."""
 
     def text(self) -> str:
         """Return the lines so far."""
@@ -190,12 +197,24 @@ class _Reader:
                     self._fence_at = len(self._parts)
                 self._preformatted += 1
 
+    def start_mark(self) -> None:
+        """Begin a link to the page itself, of which a sign alone is no text: Sphinx's ¶, a #."""
+        if not (self._hidden or self._preformatted):
+            self._mark_at = len(self._line)
+
+    def _end_mark(self) -> None:
+        if self._mark_at is not None and not re.search(r"\w", "".join(self._line[self._mark_at :])):
+            del self._line[self._mark_at :]
+        self._mark_at = None
+
     def end(self, tag: str) -> None:
         """End an element."""
         if self._hidden:
             self._end_in_hidden(tag)
         elif tag == "title":
             self._is_title = False
+        elif tag == "a":
+            self._end_mark()
         elif tag in _CELLS:
             self._is_in_cell = False
         elif self._is_in_cell and tag in _IN_CELLS:
@@ -242,7 +261,7 @@ class _Reader:
         line = "".join(self._line)
         if not self._line:
             return
-        self._line, self._has_words = [], False
+        self._line, self._has_words, self._mark_at = [], False, None
         line = line.rstrip() if self._preformatted else re.sub(" {2,}", " ", line).strip()
         if not (self._is_heading or self._preformatted) and (markup := _MARKUP.match(line)):
             line = f"{markup[0]}\\{line[markup.end() :]}"

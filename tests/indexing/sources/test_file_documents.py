@@ -115,6 +115,15 @@ def test_a_page_becomes_markdown() -> None:
         ("<h1>a", "# a"),
         ("<script>x", ""),
         ("<svg><title>no</title><svg></svg>x</svg>y", "y"),
+        # Signs that link to their own heading are no text of it; other links are.
+        ('<h2>C#<a class="headerlink" title="Link" href="#c">\u00b6</a></h2>a', "## C#\n\na"),
+        (
+            '<h2><a id=x href="#x"><svg>no</svg></a>b<span><A HREF=#b>#</A></span></h2>a',
+            "## b\n\na",
+        ),
+        ('<p>a<a href="#f">[1]</a> <a href="b#c">#</a><a>*</a> <a href="#">', "a[1] #*"),
+        ('<p>a <a href="#b"><p>*</a>', "a\n\n*"),
+        ('<pre><a href="#1">#</a> a</pre>', "```\n# a\n```"),
         # A nav that its author has not ended hides no more than its own block, and no <main>.
         ("<header><h1>b</h1><nav>no</header>a<p>b", "# b\n\na\n\nb"),
         ("<body><nav><ul><li>no</ul><main>a</main>b", "a\n\nb"),
