@@ -69,7 +69,8 @@ def message_of(error: Any) -> str:
         ("\ufeff".encode() * 2000 + b"{}", 400, "the body is not JSON"),
         (b'{"input": NaN}', 400, "not JSON"),
         (b"[" * 100_000, 400, "the body"),
-        (b'{"other": ' + b"[" * 100_000, 400, "the body is nested too deep"),
+        # Python 3.14 takes as many as the stack has room for.
+        (b'{"other": ' + b"[" * 2_000_000, 400, "the body is nested too deep"),
         (b'{"input": ' + b"[" * 100_000, 400, "input"),
     ],
 )
