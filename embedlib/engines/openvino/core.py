@@ -69,11 +69,12 @@ def _load_plugin(core: ov.Core) -> None:
     if is_ours:
         os.putenv(CAPACITY_VARIABLE, str(CAPACITY))
     try:
-        row = op.parameter([-1, 1], np.float32)
-        product = op.matmul(row, op.constant(np.ones((1, 1), np.float32)), False, False)
+        # Of a known size, so that it is made now; a product might be given to another library.
+        row = op.parameter([1, 2], np.float32)
+        softmax = op.softmax(row, 1)
         # Not pinned: the next model of one thread takes over this one's executor, with its core.
         settings = {"INFERENCE_NUM_THREADS": 1, "ENABLE_CPU_PINNING": False}
-        core.compile_model(ov.Model([product], [row]), "CPU", settings)
+        core.compile_model(ov.Model([softmax], [row]), "CPU", settings)
     finally:
         if is_ours:
             os.unsetenv(CAPACITY_VARIABLE)

@@ -626,3 +626,19 @@ def test_onednn_reads_its_capacity_while_the_plugin_is_loaded(
     core.loaded_core()
     read.append(getenv(core.CAPACITY_VARIABLE.encode()))
     assert read == [b"16", None] if given is None else read == [b"7", b"7"]
+
+
+@pytest.mark.parametrize("isa", ["SSE41", "AVX2", "ALL"])
+def test_onednn_makes_an_operator_while_the_plugin_is_loaded(isa: str) -> None:
+    """Else it would read its capacity later, when the variable is removed."""
+    program = "from embedlib.engines.openvino.core import loaded_core; loaded_core()"
+    told = {"ONEDNN_VERBOSE": "2", "ONEDNN_MAX_CPU_ISA": isa}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | told,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+        check=True,
+    )
+    assert ",create:cache_miss,cpu,softmax," in done.stdout
