@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +24,9 @@ SETTINGS_NAMES: Final = (
     "sentence_xlnet_config.json",
 )
 """File names of the settings in all releases; the first file that exists is read."""
+
+_HOW_COMPUTED: Final = frozenset({"attn_implementation", "dtype", "torch_dtype"})
+"""Arguments that say how transformers computes a model, not what: vectors differ by rounding."""
 
 SettingsKeys = Mapping[str, tuple[object, ...] | None]
 """Keys of the settings. A tuple holds the only values implemented; None: any value."""
@@ -140,11 +144,21 @@ def read_settings(transformer_dir: Path, folder: Path, keys: SettingsKeys) -> Js
             )
             if has_messages and not _is_plain(transformer_dir / CHAT_TEMPLATE_NAME, folder):
                 raise settings.refuse("modality_config", CHAT_TEMPLATE)
+            checked = _without_how(settings)
             for key, accepted in keys.items():
                 if accepted is not None:
-                    settings.check_fixed(key, accepted)
+                    checked.check_fixed(key, accepted)
             return settings
     return JsonObject(SETTINGS_NAMES[0], {})
+
+
+def _without_how(settings: JsonObject) -> JsonObject:
+    """Return the settings without arguments that say only how a model is computed."""
+    values = dict(settings.values)
+    for key in ("model_args", "model_kwargs"):
+        if isinstance(found := values.get(key), dict):
+            values[key] = {name: found[name] for name in found if name not in _HOW_COMPUTED}
+    return replace(settings, values=values)
 
 
 def _is_plain(template: Path, folder: Path) -> bool:

@@ -14,6 +14,8 @@ from embedlib.errors import ModelNotFoundError, ModelUnsupportedError
 from embedlib.models.hub import resolve
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.reading.settings_file import (
+    EMBEDDING_KEYS,
+    LATE_KEYS,
     MASKED_KEYS,
     SCORING_KEYS,
     SettingsKeys,
@@ -255,6 +257,16 @@ def test_a_pooler_may_be_left_out(key: str, own_code: dict[str, bool], tmp_path:
     content = json.loads(settings.read_text()) if settings.exists() else {}
     settings.write_text(json.dumps(content | {key: {"add_pooling_layer": False, **own_code}}))
     assert read_model_files(folder).spec == before
+
+
+@pytest.mark.parametrize("key", ["model_args", "model_kwargs"])
+@pytest.mark.parametrize("keys", [EMBEDDING_KEYS, LATE_KEYS, SCORING_KEYS, MASKED_KEYS])
+def test_how_transformers_computes_a_model_changes_no_vector(
+    keys: SettingsKeys, key: str, tmp_path: Path
+) -> None:
+    arguments = {"attn_implementation": "sdpa", "dtype": "auto", "torch_dtype": "bfloat16"}
+    (tmp_path / "sentence_bert_config.json").write_text(json.dumps({key: arguments}))
+    assert read_settings(tmp_path, tmp_path, keys).values == {key: arguments}
 
 
 @pytest.mark.parametrize("keys", [SCORING_KEYS, MASKED_KEYS])
