@@ -17,6 +17,7 @@ from embedlib.cli.options import (
     GroupedCommand,
     config_options,
 )
+from embedlib.cli.ray_option import ray_option
 from embedlib.cli.serve_options import server_options, take_bounds, take_listen
 from embedlib.cli.settings import missing_model, model_setting
 from embedlib.cli.usage_errors import refuse
@@ -57,14 +58,7 @@ if TYPE_CHECKING:
     help="Collector of OpenTelemetry that gets a span for each request, over HTTP: "
     "http://HOST:4318.  [default: none]",
 )
-@click.option(
-    "--ray",
-    is_flag=False,
-    flag_value="auto",
-    metavar="[ADDRESS]",
-    help="Serve with replicas on a Ray cluster: auto, the running one; local, one for this "
-    "command; or HOST:PORT. Write it after MODEL.",
-)
+@ray_option("Serve with replicas on a Ray cluster", "MODEL")
 @click.option(
     "--ray-replicas",
     default="1:8",

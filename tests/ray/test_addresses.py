@@ -16,7 +16,6 @@ from embedlib_ray.cluster import connected
 
 TOLD = {
     "127.0.0.1:1": "no Ray cluster answers there",
-    "nonsense": "it must be auto, local or HOST:PORT",
     "ray://127.0.0.1:1": "run the command on a machine of the cluster",
     "auto": "does not take this program's token",
 }
@@ -57,6 +56,15 @@ def test_a_wrong_cluster(
     [line] = [line for line in errors.splitlines() if line.startswith("Error")]
     assert TOLD[address] in line
     assert [path.name for path in folder.iterdir()] == ["source.txt"]
+
+
+def test_what_is_no_address_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with (
+        pytest.raises(ConfigError, match="it must be auto, local or HOST:PORT, such as"),
+        connected("nonsense"),
+    ):
+        pass
 
 
 def test_other_versions_of_ray_or_python_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
