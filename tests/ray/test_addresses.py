@@ -86,6 +86,21 @@ def test_other_versions_of_ray_or_python_are_told(monkeypatch: pytest.MonkeyPatc
         pass
 
 
+def test_a_node_that_does_not_start_in_time_is_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def init(**_: object) -> None:
+        raise Exception("The current node timed out during startup. This could happen")  # Ray's own
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with (
+        pytest.raises(ConfigError, match="ray = 'auto': The current node timed"),
+        connected("auto"),
+    ):
+        pass
+
+
 def test_a_cluster_for_one_command_has_a_token_of_its_own() -> None:
     program = (
         "import ray\n"
