@@ -178,7 +178,8 @@ def _serve_on_ray(
                 f"{name} belongs to one server, and --ray starts many; run embedlib serve "
                 "without --ray for it, or put a proxy in front"
             )
-    click.echo(f"Serving {', '.join(models)} on {listen} with Ray; Ctrl-C stops it", err=True)
+    served = ", ".join(models)
+    click.echo(f"Starting replicas of {served} with Ray; Ctrl-C stops it", err=True)
     find_fleet()(
         *(models, address),
         host=listen.host,
@@ -186,6 +187,7 @@ def _serve_on_ray(
         config=config,
         options=options,
         replicas=replicas,
+        on_start=lambda: click.echo(f"Serving {served} on {listen}; Ctrl-C stops it", err=True),
     )
 
 
