@@ -32,6 +32,7 @@ from embedlib.cli.options import (
 )
 from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import loading, on_interrupt
+from embedlib.cli.ray_option import ray_option
 from embedlib.cli.settings import model_setting
 from embedlib.cli.usage_errors import refuse
 from embedlib.config import Config
@@ -96,14 +97,7 @@ _EXIT_BAD_ROWS = 3
     metavar="I/N",
     help="Read only part I of N; the parts may run on different machines.",
 )
-@click.option(
-    "--ray",
-    is_flag=False,
-    flag_value="auto",
-    metavar="[ADDRESS]",
-    help="Let the workers of a Ray cluster embed: auto, the running one; local, one for this "
-    "command; or HOST:PORT. Write it after SOURCES.",
-)
+@ray_option("Let the workers of a Ray cluster embed", "SOURCES")
 @click.option(
     "--ray-workers",
     type=int,

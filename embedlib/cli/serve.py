@@ -17,6 +17,7 @@ from embedlib.cli.options import (
     GroupedCommand,
     config_options,
 )
+from embedlib.cli.ray_option import ray_option
 from embedlib.cli.serve_options import server_options, take_bounds, take_listen
 from embedlib.cli.settings import missing_model, model_setting
 from embedlib.cli.usage_errors import refuse
@@ -57,14 +58,7 @@ if TYPE_CHECKING:
     help="Collector of OpenTelemetry that gets a span for each request, over HTTP: "
     "http://HOST:4318.  [default: none]",
 )
-@click.option(
-    "--ray",
-    is_flag=False,
-    flag_value="auto",
-    metavar="[ADDRESS]",
-    help="Serve with replicas on a Ray cluster: auto, the running one; local, one for this "
-    "command; or HOST:PORT. Write it after MODEL.",
-)
+@ray_option("Serve with replicas on a Ray cluster", "MODEL")
 @click.option(
     "--ray-replicas",
     default="1:8",
@@ -184,7 +178,8 @@ def _serve_on_ray(
                 f"{name} belongs to one server, and --ray starts many; run embedlib serve "
                 "without --ray for it, or put a proxy in front"
             )
-    click.echo(f"Serving {', '.join(models)} on {listen} with Ray; Ctrl-C stops it", err=True)
+    served = ", ".join(models)
+    click.echo(f"Starting replicas of {served} with Ray; Ctrl-C stops it", err=True)
     find_fleet()(
         *(models, address),
         host=listen.host,
@@ -192,6 +187,7 @@ def _serve_on_ray(
         config=config,
         options=options,
         replicas=replicas,
+        on_start=lambda: click.echo(f"Serving {served} on {listen}; Ctrl-C stops it", err=True),
     )
 
 

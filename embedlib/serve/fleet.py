@@ -6,7 +6,7 @@ the one import address of what such a package takes from a server: the names of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -78,8 +78,9 @@ class ServeFleet(Protocol):
         config: Config,
         options: ServeOptions,
         replicas: Replicas,
+        on_start: Callable[[], None],
     ) -> None:
-        """Serve models, by the names that requests call them.
+        """Serve models, by the names that requests call them; tell when requests are answered.
 
         Raises:
             ConfigError: there is no such cluster, or its package is missing.

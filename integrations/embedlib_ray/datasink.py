@@ -15,6 +15,7 @@ import ray
 from numpy.typing import NDArray
 from ray.data import Datasink
 from ray.data.block import BlockAccessor
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from embedlib.config import Config, Similarity
 from embedlib.errors import SinkError
@@ -130,7 +131,11 @@ class EmbedlibDatasink(Datasink[TaskResult]):  # type: ignore[misc]  # Ray has n
             else:
                 # One process alone may open it: an actor that all tasks call.
                 sink.close()
-                actor = ray.remote(BlockWriter).options(num_cpus=0)
+                # On this machine: an autoscaler may have added others since this was made.
+                here = NodeAffinitySchedulingStrategy(
+                    ray.get_runtime_context().get_node_id(), soft=False
+                )
+                actor = ray.remote(BlockWriter).options(num_cpus=0, scheduling_strategy=here)
                 self._writer = actor.remote(self._url, os.getcwd())  # Ray's is another folder
                 result_of(self._writer.begin.remote(self._target))
         except BaseException:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import fields
 from typing import Any
@@ -35,6 +35,7 @@ def serve_models(
     config: Config,
     options: ServeOptions,
     replicas: Replicas,
+    on_start: Callable[[], None],
 ) -> None:
     """Serve models on a cluster until SIGINT or SIGTERM, see `embedlib.serve.fleet.ServeFleet`.
 
@@ -69,6 +70,7 @@ def serve_models(
         is_started.set()  # from now on the end deletes what was started
         version = _version()
         try:
+            on_start()
             ended.wait()
         finally:
             if _version() == version:  # else another command has replaced it

@@ -99,6 +99,11 @@ def test_what_is_missing_is_shown_by_an_example(
         (["serve", "m", "--port", "x"], "'--port': 'x'; give a whole number from 0 to 65535"),
         (["serve", "m", "--tls-certificate", "nearby.txt"], "give both --tls-certificate and"),
         (["serve", "m", "--tls-key", "nearby.txt"], "give both --tls-certificate and"),
+        (
+            ["index", "--ray", "docs/", "-m", "m", "--to", "edge:x"],
+            "'--ray': 'docs/' is no address of a cluster: auto, local or HOST:PORT, such as 10.0",
+        ),
+        (["serve", "--ray", "package:m"], "write --ray without one after MODEL"),
         (["serve", "m", "--name", "n"], "--name 'n'; it must be NAME=MODEL"),
         (["serve", "m", "--name", "n=o"], "--name 'n=o': o is none of the models given"),
         (["serve", "m", "--api-keys-file", "none"], "File 'none' does not exist; /"),

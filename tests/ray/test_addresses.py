@@ -16,7 +16,6 @@ from embedlib_ray.cluster import connected
 
 TOLD = {
     "127.0.0.1:1": "no Ray cluster answers there",
-    "nonsense": "it must be auto, local or HOST:PORT",
     "ray://127.0.0.1:1": "run the command on a machine of the cluster",
     "auto": "does not take this program's token",
 }
@@ -59,6 +58,15 @@ def test_a_wrong_cluster(
     assert [path.name for path in folder.iterdir()] == ["source.txt"]
 
 
+def test_what_is_no_address_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with (
+        pytest.raises(ConfigError, match="it must be auto, local or HOST:PORT, such as"),
+        connected("nonsense"),
+    ):
+        pass
+
+
 def test_other_versions_of_ray_or_python_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     # As `ray._private.utils.check_version_info` says it.
     said = (
@@ -75,6 +83,21 @@ def test_other_versions_of_ray_or_python_are_told(monkeypatch: pytest.MonkeyPatc
         r"cluster was started with: Ray: 2\.55\.0 .*; install the same versions of Ray and Python"
     )
     with pytest.raises(ConfigError, match=told), connected("auto"):
+        pass
+
+
+def test_a_node_that_does_not_start_in_time_is_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def init(**_: object) -> None:
+        raise Exception("The current node timed out during startup. This could happen")  # Ray's own
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with (
+        pytest.raises(ConfigError, match="ray = 'auto': The current node timed"),
+        connected("auto"),
+    ):
         pass
 
 

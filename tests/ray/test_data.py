@@ -116,6 +116,19 @@ def test_a_relative_path_is_one_of_the_program(
     assert len((tmp_path / "out").read_text("utf-8").splitlines()) == 1
 
 
+def test_a_file_is_written_by_the_machine_of_the_program(
+    driver: str, log: Path, tmp_path: Path
+) -> None:
+    datasink = EmbedlibDatasink(f"jsonl:{tmp_path}/out.jsonl", logging_embedder(log))
+    for _ in range(6):  # without a place, Ray takes any machine, also one that came later
+        datasink.on_write_start()
+        node = datasink._writer.__ray_call__.remote(
+            lambda _: ray.get_runtime_context().get_node_id()
+        )
+        assert ray.get(node) == ray.get_runtime_context().get_node_id()
+        datasink.on_write_failed(RuntimeError())
+
+
 def test_a_destination_that_another_program_writes_is_told_in_one_line(
     driver: str, log: Path, tmp_path: Path
 ) -> None:

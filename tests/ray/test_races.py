@@ -104,6 +104,7 @@ def test_a_signal_right_behind_the_start_of_a_server_ends_what_was_started(
             config=Config(),
             options=ServeOptions(),
             replicas=Replicas(min_replicas=1, max_replicas=1, cpus=1),
+            on_start=lambda: None,
         )
     finally:
         for number, handler in before.items():

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import psutil
@@ -89,7 +90,12 @@ async def keep_asking(url: str, work: Callable[[], None], statuses: list[int]) -
 
 
 def test_a_command_answers_as_one_server_does_until_it_is_told_to_end(port: int) -> None:
-    run_command(port, paced_embedder(FAST), lambda: ask_and_end(f"http://127.0.0.1:{port}"))
+    url = f"http://127.0.0.1:{port}"
+    told: list[bool] = []
+    run_command(
+        *(port, paced_embedder(FAST), lambda: ask_and_end(url, told)),
+        on_start=lambda: told.append(is_up(url)),
+    )
     wait_until(lambda: status_of_app() is None)
 
 
@@ -100,7 +106,9 @@ def test_a_command_ends_while_its_replicas_wait_for_cpus(
         wait_until(lambda: status_of_app() == "DEPLOYING")
         os.kill(os.getpid(), signal.SIGTERM)
 
-    run_command(port, paced_embedder(FAST), end, cpus=64.0)
+    on_start = Mock()
+    run_command(port, paced_embedder(FAST), end, cpus=64.0, on_start=on_start)
+    assert not on_start.called
     assert "2 replicas with 64 each" in caplog.text
     wait_until(lambda: status_of_app() in (None, "DELETING"))  # Ray's controller looks now and then
 
@@ -146,7 +154,14 @@ def status_of_app() -> str | None:
     return None if found is None else found.status.value
 
 
-def run_command(port: int, model: Any, meanwhile: Callable[[], None], *, cpus: float = 0.2) -> None:
+def run_command(
+    port: int,
+    model: Any,
+    meanwhile: Callable[[], None],
+    *,
+    cpus: float = 0.2,
+    on_start: Callable[[], None] = lambda: None,
+) -> None:
     """Serve a model until another thread has sent the signal."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -160,6 +175,7 @@ def run_command(port: int, model: Any, meanwhile: Callable[[], None], *, cpus: f
                 config=Config(),
                 options=ServeOptions(api_keys=("secret",)),
                 replicas=Replicas(min_replicas=1, max_replicas=1, cpus=cpus),
+                on_start=on_start,
             )
             done.result()
     finally:
@@ -167,10 +183,10 @@ def run_command(port: int, model: Any, meanwhile: Callable[[], None], *, cpus: f
             signal.signal(number, handler)
 
 
-def ask_and_end(url: str) -> None:
-    """Ask for all that a server answers, then send the signal."""
+def ask_and_end(url: str, told: list[bool]) -> None:
+    """Ask for all that a server answers as soon as it is told, then send the signal."""
     try:
-        wait_until(lambda: is_up(url))
+        wait_until(lambda: told == [True])
         check_answers(url)
     finally:
         os.kill(os.getpid(), signal.SIGTERM)

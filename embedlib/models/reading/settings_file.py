@@ -49,8 +49,8 @@ _ALL_MODALITIES: Final = {
 # pooler be left out, as in snowflake-arctic-embed: no module of an embedding model reads it.
 _OWN_CODE: Final = {"trust_remote_code": True}
 _NO_POOLER: Final = {"add_pooling_layer": False}
-_MODEL_ARGS: Final[tuple[object, ...]] = ({}, None, _OWN_CODE)
-_WITHOUT_POOLER: Final = (*_MODEL_ARGS, _NO_POOLER, _OWN_CODE | _NO_POOLER)
+_ARGS: Final[tuple[object, ...]] = ({}, None, _OWN_CODE)
+_WITHOUT_POOLER: Final = (*_ARGS, _NO_POOLER, _OWN_CODE | _NO_POOLER)
 
 EMBEDDING_KEYS: Final[SettingsKeys] = {
     "max_seq_length": None,
@@ -66,11 +66,11 @@ EMBEDDING_KEYS: Final[SettingsKeys] = {
     "query_expansion": (None,),
     # arguments for transformers, which could change any vector
     "model_args": _WITHOUT_POOLER,
-    "tokenizer_args": ({}, None),
-    "config_args": ({}, None),
+    "tokenizer_args": _ARGS,
+    "config_args": _ARGS,
     "model_kwargs": _WITHOUT_POOLER,
-    "processor_kwargs": ({}, None),
-    "config_kwargs": ({}, None),
+    "processor_kwargs": _ARGS,
+    "config_kwargs": _ARGS,
     "tokenizer_name_or_path": (None,),
 }
 """Of an embedding model."""
@@ -90,7 +90,7 @@ SCORING_KEYS: Final[SettingsKeys] = {
     "modality_config": tuple(_modality("logits", messages=form) for form in MESSAGES),
     "module_output_name": ("scores", "causal_logits"),
     "processing_kwargs": None,
-    **dict.fromkeys(("model_args", "model_kwargs"), _MODEL_ARGS),
+    **dict.fromkeys(("model_args", "model_kwargs"), _ARGS),
 }
 """Of a reranker or classifier."""
 
@@ -98,7 +98,7 @@ MASKED_KEYS: Final[SettingsKeys] = {
     **EMBEDDING_KEYS,
     "transformer_task": ("fill-mask",),
     "modality_config": (_modality("logits"),),
-    **dict.fromkeys(("model_args", "model_kwargs"), _MODEL_ARGS),
+    **dict.fromkeys(("model_args", "model_kwargs"), _ARGS),
 }
 """Of a sparse model."""
 

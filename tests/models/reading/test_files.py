@@ -259,6 +259,14 @@ def test_a_pooler_may_be_left_out(key: str, own_code: dict[str, bool], tmp_path:
     assert read_model_files(folder).spec == before
 
 
+@pytest.mark.parametrize("part", ["model", "tokenizer", "config"])
+@pytest.mark.parametrize("keys", [EMBEDDING_KEYS, LATE_KEYS, SCORING_KEYS, MASKED_KEYS])
+def test_own_code_may_be_allowed(keys: SettingsKeys, part: str, tmp_path: Path) -> None:
+    settings = {f"{part}_args": {"trust_remote_code": True}}
+    (tmp_path / "sentence_bert_config.json").write_text(json.dumps(settings))
+    assert read_settings(tmp_path, tmp_path, keys).values == settings
+
+
 @pytest.mark.parametrize("key", ["model_args", "model_kwargs"])
 @pytest.mark.parametrize("keys", [EMBEDDING_KEYS, LATE_KEYS, SCORING_KEYS, MASKED_KEYS])
 def test_how_transformers_computes_a_model_changes_no_vector(
