@@ -13,7 +13,7 @@ from embedlib.config import Config
 from embedlib.engines.base import Lane
 from embedlib.errors import ConfigError, shown
 from embedlib.models.prompts import Prompt
-from embedlib.session.arguments import check_texts
+from embedlib.session.arguments import check_each, check_texts
 from embedlib.session.call import Call
 from embedlib.session.checked import checked
 from embedlib.session.label_scores import LabelScores, label_scores
@@ -318,6 +318,7 @@ class Classifier(ScoringSession):
         return cast(Scores, scores[0]) if is_single else scores
 
     def _call(self, texts: list[str], is_single: bool, usage: Usage | None) -> Call:
+        check_each("text", texts)
         tokenize = partial(self._tokenizer, prompt=Prompt())
         return Call(texts=texts, lane=lane_of(is_single), tokenize=tokenize, usage=usage)
 

@@ -382,6 +382,7 @@ class Embedder(EmbeddingSession):
         Who puts a prompt in front of the first text, as cards of models do, knows of them.
         """
         call = self._calls.make(inputs, self._tokenizer_of(prompt), prompt, vectors, usage)
+        arguments.check_each("text", call.texts)
         if call.lacks_prompt and not self._has_warned:
             self._has_warned = True
             if not self._calls.prompts.begin(call.texts):

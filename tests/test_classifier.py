@@ -125,6 +125,13 @@ def test_zero_shot_names_the_texts_of_the_caller(make: Make) -> None:
             make(labels=NLI).zero_shot(["ab", wrong], labels, "{}")  # type: ignore[list-item]
 
 
+def test_a_bad_text_is_found_before_the_first_is_computed(make: Make) -> None:
+    classifier = make()
+    with pytest.raises(InputError, match="text 1000 is None"):
+        classifier.predict([*["a"] * 1000, None])  # type: ignore[list-item]
+    assert classifier.stats().tokenize_ms == 0
+
+
 def test_labels_that_do_not_exclude_one_another(make: Make) -> None:
     [result] = make("sigmoid").predict(["cab"])
     scores = {each["label"]: each["score"] for each in result}

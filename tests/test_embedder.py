@@ -283,6 +283,16 @@ def test_a_bad_text_is_named(embedder: Embedder, bad: Any) -> None:
     np.testing.assert_array_equal(embedder.encode("a"), vector("a"))
 
 
+@pytest.mark.parametrize("name", ["encode", "encode_document", "calibrate"])
+@pytest.mark.parametrize("bad", [None, float("nan"), "\ud800"])
+def test_a_bad_text_is_found_before_the_first_is_computed(
+    embedder: Embedder, name: str, bad: Any
+) -> None:
+    with pytest.raises(InputError, match=r"^text 1000 (is|has)"):
+        getattr(embedder, name)([*map(str, range(1000)), bad])
+    assert embedder.stats().tokenize_ms == 0
+
+
 def test_the_order_of_arguments_is_that_of_sentence_transformers() -> None:
     names = [
         *("inputs", "prompt_name", "prompt", "batch_size", "show_progress_bar", "output_value"),

@@ -379,7 +379,7 @@ def test_wrong_pairs(inputs: Any, message: str, reranker: Reranker) -> None:
         ("q", 5, "documents = 5"),
         ("q", {"id": "a"}, "documents = {'id': 'a'}; pass a list"),
         ("q", {"a"}, "documents = {'a'}; pass a list"),
-        ("q", ["a", None], "the second text of pair 1 is None"),
+        ("q", ["a", None], "document 1 is None"),
     ],
 )
 def test_wrong_documents(query: Any, documents: Any, message: str, reranker: Reranker) -> None:
@@ -387,6 +387,14 @@ def test_wrong_documents(query: Any, documents: Any, message: str, reranker: Rer
         reranker.rank(query, documents)
     with pytest.raises(InputError, match=message):
         asyncio.run(reranker.arank(query, documents))
+
+
+def test_a_bad_text_is_found_before_the_first_is_computed(reranker: Reranker) -> None:
+    with pytest.raises(InputError, match="the second text of pair 1000 is None"):
+        reranker.predict([*[("q", "a")] * 1000, ("q", None)])  # type: ignore[list-item]
+    with pytest.raises(InputError, match="document 1000 is None"):
+        reranker.rank("q", [*["a"] * 1000, None])  # type: ignore[list-item]
+    assert reranker.stats().tokenize_ms == 0
 
 
 @pytest.mark.parametrize("top_k", [-1, 1.5, "2", True])

@@ -9,11 +9,13 @@ from typing import Any, Final, ParamSpec, TypeGuard, TypeVar, cast
 import numpy as np
 
 from embedlib.batching.tokenizing.pair_forms import Pair
+from embedlib.batching.tokenizing.refusals import check_text
 from embedlib.checks import Kind
 from embedlib.config import Config
 from embedlib.errors import ConfigError, InputError, a_type, shown
 from embedlib.models.prompts import Role
 from embedlib.session.checked import KINDS
+from embedlib.session.running import FIRST_ROW
 from embedlib.settings.environment import environment_options
 
 P = ParamSpec("P")
@@ -88,6 +90,17 @@ def check_texts(name: str, texts: object) -> tuple[list[str], bool]:
     rows = list(cast(Iterable[Any], texts))
     _check_no_pairs(rows)
     return rows, False
+
+
+def check_each(name: str, texts: Sequence[object]) -> None:
+    """Check all texts of a call before the first is computed: the last of a million may be NaN.
+
+    Raises:
+        InputError: one is not a str, or not valid Unicode.
+    """
+    for row, text in enumerate(texts, FIRST_ROW.get()):
+        if type(text) is not str or not text.isascii():  # the call takes longer than this line
+            check_text(f"{name} {row}", text)
 
 
 def check_many(name: str, texts: object, hint: str) -> None:
@@ -269,19 +282,21 @@ def check_documents(query: object, documents: Iterable[str]) -> list[str]:
     """Return the documents as a list.
 
     Raises:
-        InputError: `query` is not a str, or `documents` is not an ordered iterable.
+        InputError: `query` is not a str, or `documents` is not an ordered iterable of texts.
     """
     if not isinstance(query, str):
         raise InputError(f"query = {shown(query)}; it must be a str")
     _check_list("documents", documents, "a list of texts")
-    return list(elements(documents))
+    rows = list(elements(documents))
+    check_each("document", rows)
+    return rows
 
 
 def check_pairs(inputs: object) -> tuple[list[Pair], bool]:
     """Return the pairs, and whether the input was a single pair.
 
     Raises:
-        InputError: an item is not a pair.
+        InputError: an item is not a pair of texts.
     """
     inputs = as_python(inputs)
     wanted = "a pair of texts or a list of pairs, or a query and its documents to rank"
@@ -297,4 +312,6 @@ def check_pairs(inputs: object) -> tuple[list[Pair], bool]:
     for row, pair in enumerate(pairs):
         if not isinstance(pair, (list, tuple)) or len(pair) != 2:
             raise InputError(f"pair {row} is {shown(pair)}; a pair is a list or tuple of two texts")
+        for name, text in zip(("first", "second"), pair, strict=True):
+            check_text(f"the {name} text of pair {row}", text)
     return [(pair[0], pair[1]) for pair in pairs], is_single

@@ -14,9 +14,8 @@ import numpy as np
 from embedlib.batching.tokenizing.pair_forms import Pair
 from embedlib.batching.tokenizing.refusals import check_text
 from embedlib.errors import ConfigError, InputError, ModelUnsupportedError, shown
-from embedlib.session.arguments import check_texts, elements, is_list, is_table
+from embedlib.session.arguments import check_each, check_texts, elements, is_list, is_table
 from embedlib.session.label_scores import LabelScores, label_scores
-from embedlib.session.running import FIRST_ROW
 from embedlib.session.scoring import Scores, activate
 
 
@@ -42,8 +41,7 @@ class ZeroShot:
         self.labels = check_labels(candidate_labels)
         self._entailment = find_entailment(labels_of_model)
         # Before pairs are made of them, which would be named by rows of their own.
-        for row, text in enumerate(rows, FIRST_ROW.get()):
-            check_text(f"text {row}", text)
+        check_each("text", rows)
         self.pairs = make_pairs(rows, self.labels, template)
         self._multi_label = multi_label
 

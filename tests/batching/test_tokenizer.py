@@ -109,23 +109,13 @@ def test_a_prompt_is_counted_only_where_pooling_leaves_it_out() -> None:
         assert sequence.token_ids == [0, *b"abcx", 10, 11]
 
 
-def test_a_prompt_beyond_the_limit_is_counted_as_it_is_truncated() -> None:
-    tokenizer = make_tokenizer(bracketed(1, 1), max_seq_tokens=6)
-    [sequence] = tokenizer(make_job(1), 0, ["x"], Prompt(prefix="abcdefgh"))
-    assert sequence.token_ids == [0, *b"abcd", 10]
-    assert sequence.num_prompt_tokens == 5  # the last token is pooled
-
-
-@pytest.mark.parametrize(("prefix", "text"), [("abcdefgh", "x"), ("abc", "")])
-def test_a_text_without_a_token_behind_an_excluded_prompt_is_refused(
-    prefix: str, text: str
-) -> None:
+def test_a_text_without_a_token_behind_an_excluded_prompt_is_refused() -> None:
     # Without a token at the end there would be nothing to pool: the vector would be all zeros.
     tokenizer = make_tokenizer(bracketed(1, 0))
     with pytest.raises(InputError, match=r"text 7 .* no tokens behind the prompt"):
-        tokenizer(make_job(1, 7), 0, [text], Prompt(prefix=prefix))
+        tokenizer(make_job(1, 7), 0, [""], Prompt(prefix="abc"))
     make_tokenizer(bracketed(1, 0), excludes_prompt=False)(
-        make_job(1, 7), 0, [text], Prompt(prefix=prefix)
+        make_job(1, 7), 0, [""], Prompt(prefix="abc")
     )
 
 
@@ -149,15 +139,10 @@ def test_a_text_that_is_joined_with_an_excluded_prompt_is_told_so(
     tokenizer(make_job(1), 0, ["h h"], Prompt(prefix="q "))
 
 
-def test_a_text_behind_a_prompt_that_fills_the_limit_is_not_said_to_be_joined() -> None:
-    with pytest.raises(InputError, match=r"no tokens behind the prompt: 'x'; leave it out$"):
-        make_tokenizer(bracketed(1, 0))(make_job(1), 0, ["x"], Prompt(prefix="abcdefgh"))
-
-
 @given(
     num_leading=st.integers(0, 3),
     num_trailing=st.integers(0, 3),
-    room=st.integers(1, 9),
+    room=st.integers(3, 9),
     text=st.text(st.characters(codec="ascii"), min_size=1, max_size=20),
     side=st.sampled_from(["left", "right"]),
 )
@@ -194,7 +179,7 @@ def test_a_prompt_that_must_be_found_is_not_cut_on_the_left(
     num_leading=st.integers(0, 3),
     num_trailing=st.integers(0, 3),
     prefix=st.text("ab", max_size=4),
-    room=st.integers(1, 9),
+    room=st.integers(3, 9),
     text=st.text(st.characters(codec="ascii"), min_size=1, max_size=40),
     excludes_prompt=st.booleans(),
 )
@@ -254,10 +239,29 @@ def test_a_prompt_that_grows_into_the_text(
     assert start <= len(prompt.prefix) < end
 
 
-def test_windows_need_room() -> None:
-    tokenizer = make_tokenizer(bracketed(1, 1), 5, "chunk")
-    with pytest.raises(ConfigError, match="the prompt has 4 tokens, which leaves no room"):
+@pytest.mark.parametrize("on_truncate", ["chunk", "warn", "ignore", "error"])
+@pytest.mark.parametrize("excludes_prompt", [False, True])
+def test_a_prompt_that_leaves_no_room(on_truncate: OnTruncate, excludes_prompt: bool) -> None:
+    # Cut behind the prompt, all texts would have the same vector.
+    tokenizer = make_tokenizer(bracketed(1, 1), 5, on_truncate, excludes_prompt)
+    message = "the prompt has 4 tokens, which leaves no room for a text: max_seq_length is 5"
+    with pytest.raises(ConfigError, match=message):
         tokenizer(make_job(1), 0, ["xy"], Prompt(prefix="abc"))
+    [sequence] = tokenizer(make_job(1), 0, ["x"], Prompt(prefix="ab"))
+    assert sequence.token_ids == [0, *b"abx", 10]
+
+
+def test_a_prompt_may_be_cut_on_the_left() -> None:
+    tokenizer = make_tokenizer(bracketed(1, 1), 5, excludes_prompt=False)
+    left = tokenizer.with_truncation("ignore", "left")
+    [sequence] = left(make_job(1), 0, ["xyz"], Prompt(prefix="abc"))
+    assert sequence.token_ids == [0, *b"xyz", 10]
+
+
+def test_examples_and_a_prefix_that_leave_no_room() -> None:
+    prompt = Prompt(prefix="fox " * 30, suffix="<response>", examples="dog")
+    with pytest.raises(ConfigError, match=r"^the prompt has \d+ tokens, which leaves no room"):
+        framed_tokenizer(20)(make_job(1), 0, ["a"], prompt)
 
 
 def test_a_prompt_on_both_sides_has_no_windows() -> None:

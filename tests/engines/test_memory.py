@@ -727,6 +727,20 @@ def test_what_does_not_fit_is_refused_with_what_would(files: ModelFiles) -> None
             plan_engine(big, config, machine=smaller)
 
 
+def test_a_token_budget_that_takes_the_memory_is_told(files: ModelFiles) -> None:
+    machine = fake_machine(files=MEMINFO)
+    plan_engine(files, Config(threads=2), machine=machine)
+    message = (
+        r"4\.0 GiB \(available.*\); without max_batch_tokens=100000000 it needs about 0\.\d GiB$"
+    )
+    with pytest.raises(EngineUnavailableError, match=message):
+        plan_engine(files, Config(threads=2, max_batch_tokens=100_000_000), machine=machine)
+    big = at_scale(files, 1024, 24)  # does not fit without it, too
+    smaller = fake_machine(files={"/proc/meminfo": f"MemAvailable: {5 * GIB // 4096} kB\n"})
+    with pytest.raises(EngineUnavailableError, match=r"GiB \(.*\); precision='int8' needs"):
+        plan_engine(big, Config(threads=2, max_batch_tokens=1024), machine=smaller)
+
+
 def test_lanes_share_a_compiled_model_where_two_do_not_fit(
     tiny_folder: Callable[[str], Path], engine_cache: Path
 ) -> None:

@@ -685,7 +685,7 @@ def test_known_prompts_are_those_of_an_embedder(
     config: Config,
     put_on_hub: Callable[[str, Path], dict[str, Any]],
 ) -> None:
-    config = replace(config, **put_on_hub(name, tiny_folder("mistral")))
+    config = replace(config, **put_on_hub(name, tiny_folder("qwen3")))
     model = open_model(name, config)
     found = model.embed(reference_engine(model, load_weights(model.files)), FEW)
     config = replace(config, precision="float32", on_truncate="ignore")

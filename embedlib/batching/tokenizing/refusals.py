@@ -115,6 +115,19 @@ def check_left(prompt: Prompt, *, is_excluded: bool) -> None:
         )
 
 
+def check_room(room: int, num_prompt_tokens: int, max_seq_tokens: int) -> None:
+    """Check that a prompt leaves room for tokens of a text.
+
+    Raises:
+        ConfigError: it does not; all texts would have the vector of the prompt.
+    """
+    if room < 1:
+        raise ConfigError(
+            f"the prompt has {num_prompt_tokens} tokens, which leaves no room for a text: "
+            f"max_seq_length is {max_seq_tokens}; pass a shorter prompt, or a higher max_seq_tokens"
+        )
+
+
 def check_ids(
     texts: Sequence[Sequence[int]],
     first_row: int,

@@ -15,6 +15,7 @@ from embedlib.batching.stats import Meter
 from embedlib.batching.tokenizing.refusals import (
     check_ids,
     check_left,
+    check_room,
     check_text,
     no_tokens,
     too_long,
@@ -135,20 +136,23 @@ class Tokenizer:
         if self._excludes_prompt and prompt.prefix:
             num_prompt_tokens = self._count_prompt(prompt)
         sequences: list[TokenizedText] = []
-        truncated = []
+        truncated: list[tuple[int, int]] = []
         message_row = job.first_row + first_row
         encode = self._encode_framed if prompt.suffix else self._encode_plain
         for index, (ids, num_tokens) in enumerate(encode(texts, prompt, message_row)):
             if num_tokens is not None:
+                if not truncated and self._side == "right":
+                    room = self.count_room(prompt)
+                    num_around = self.max_seq_tokens - self._num_trailing - room
+                    check_room(room, num_around, self.max_seq_tokens)
                 truncated.append((message_row + index, num_tokens))
             ids = self._without_dropped(ids)
             if len(ids) <= num_prompt_tokens:
-                text, is_whole = texts[index], num_tokens is None
                 raise no_tokens(
                     message_row + index,
-                    text,
+                    texts[index],
                     is_behind_prompt=num_prompt_tokens > 0,
-                    is_joined=num_prompt_tokens > 0 and is_whole and self._count(text) > 0,
+                    is_joined=num_prompt_tokens > 0 and self._count(texts[index]) > 0,
                 )
             # Left whole to be divided; in a frame, examples take positions beyond the limit.
             if len(ids) > self.max_seq_tokens and not prompt.suffix:
@@ -335,10 +339,9 @@ class Tokenizer:
         return len(self._tokenizer.encode(text, add_special_tokens=False).ids) if text else 0
 
     def _count_prompt(self, prompt: Prompt) -> int:
-        """Count the tokens of a prompt, truncated like a text, without special tokens at the end.
+        """Count the tokens of a prompt, without special tokens at the end.
 
         Source: `Transformer._get_prompt_length` of sentence-transformers.
         """
-        num_tokens = len(self._tokenizer.encode(prompt.examples + prompt.prefix).ids)
-        limit = self._longest if prompt.suffix else self.max_seq_tokens
-        return min(num_tokens, limit) - self._num_trailing
+        ids = self._tokenizer.encode(prompt.examples + prompt.prefix).ids
+        return len(ids) - self._num_trailing

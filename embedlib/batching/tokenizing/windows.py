@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from embedlib.batching.sequence import TokenizedText
-from embedlib.errors import ConfigError
+from embedlib.batching.tokenizing.refusals import check_room
 
 
 def divide(
@@ -28,11 +28,7 @@ def divide(
     ids = whole.token_ids
     end = len(ids) - num_tail
     room, num_tokens = max_seq_tokens - num_head - num_tail, end - num_head
-    if room < 1:
-        raise ConfigError(
-            f"the prompt has {num_head} tokens, which leaves no room for a text: "
-            f"max_seq_length is {max_seq_tokens}"
-        )
+    check_room(room, num_head, max_seq_tokens)
     num_windows = -(-num_tokens // room)
     places = [num_head + num_tokens * index // num_windows for index in range(num_windows + 1)]
     return [

@@ -28,6 +28,11 @@ def remedy(
         limit: the part of it that is too small.
     """
     in_addresses = limit is room.address_room
+    if config.max_batch_tokens is not None:
+        own = memory_needs(files, precision, replace(config, max_batch_tokens=None))
+        if _fits(own, room):
+            told = gib(_counted(own, in_addresses))
+            return f"without max_batch_tokens={config.max_batch_tokens} it needs about {told}"
     # Models of these kinds have the precision of their own files alone.
     has_others = files.spec.late_interaction is None and not files.spec.is_splade
     names = PRECISIONS if has_others else ()
