@@ -24,13 +24,13 @@ WITH_NEW_TYPES: Version = (0, 7)
 def find_vector_types(connection: Connection) -> None:
     """Add the schema of pgvector to the search path if it is missing there.
 
-    What the user's path chooses for new tables is kept in a setting: with the addition it would be
-    that schema where no other of the path exists.
+    The user's own path is kept in a setting: tables are looked for and made there alone, since a
+    table of the same name in the added schema is somebody else's.
     """
     connection.execute(
         # A pooler resets a setting of ours to '' for its next client, and not to NULL.
-        "SELECT set_config('embedlib.schema', concat('=', current_schema()), false)"
-        " WHERE coalesce(current_setting('embedlib.schema', true), '') = '';"
+        "SELECT set_config('embedlib.path', current_schemas(false)::text, false)"
+        " WHERE coalesce(current_setting('embedlib.path', true), '') = '';"
         "SELECT set_config('search_path', concat_ws(', ',"
         " nullif(current_setting('search_path'), ''), quote_ident(n.nspname)), false)"
         " FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace"

@@ -87,15 +87,16 @@ def resolve_schema(connection: Connection, destination: Destination) -> str:
     """
     if destination.schema is not None:
         return destination.schema
-    quoted = sql.Identifier(destination.owner).as_string(connection)
     row = _one(
         connection,
-        "SELECT coalesce((SELECT n.nspname FROM pg_class c JOIN pg_namespace n"
-        " ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)),"
-        " nullif(substr(current_setting('embedlib.schema', true), 2), ''))",
-        quoted,
+        "SELECT n.nspname FROM unnest(coalesce("
+        "nullif(current_setting('embedlib.path', true), '')::name[], current_schemas(false)))"
+        " WITH ORDINALITY AS path (schema, place) JOIN pg_namespace n ON n.nspname = path.schema"
+        " LEFT JOIN pg_class c ON c.relnamespace = n.oid AND c.relname::text = %s"
+        " ORDER BY c.oid IS NULL, place LIMIT 1",
+        destination.owner,
     )
-    if row is None or row[0] is None:
+    if row is None:
         raise SinkError(
             f"{destination.name}: no schema of the search path exists; write table=SCHEMA.TABLE"
         )

@@ -469,6 +469,22 @@ def test_the_schema_of_pgvector_is_no_place_for_tables(pg: Any, pg_table: str) -
         pg.fetch("ALTER ROLE CURRENT_USER RESET search_path")
 
 
+def test_a_table_is_looked_for_in_the_search_path_of_the_role_alone(pg: Any, pg_table: str) -> None:
+    pg.begun(pg_table).close()  # in the schema of pgvector, which a session adds to its path
+    schema = f"s_{pg_table}"
+    pg.fetch("CREATE SCHEMA {}", schema)
+    pg.fetch("ALTER ROLE CURRENT_USER SET search_path = {}", schema)
+    try:
+        assert pg.sink(pg_table).inspect() is None
+        sink = pg.begun(pg_table, pg.target(fingerprint="f2"))
+        sink.write(pg.rows(0, 3), pg.vectors(pg.rows(0, 3)))
+        assert pg.fetch("SELECT count(*) FROM {}", f"{schema}.{pg_table}") == [3]
+        assert pg.fetch("SELECT count(*) FROM {}", f"public.{pg_table}") == [0]
+    finally:
+        pg.fetch("ALTER ROLE CURRENT_USER RESET search_path")
+        pg.fetch("DROP SCHEMA {} CASCADE", schema)
+
+
 def test_a_writer_that_just_ended_is_waited_for(pg: Any, pg_table: str) -> None:
     first = pg.begun(pg_table)
     pg.on_wait = first.close
