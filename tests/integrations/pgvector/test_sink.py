@@ -461,6 +461,7 @@ def test_a_connection_that_a_pooler_has_reset_makes_tables_as_before(
 
 
 def test_the_schema_of_pgvector_is_no_place_for_tables(pg: Any, pg_table: str) -> None:
+    pg.begun(pg_table).close()  # makes the extension
     pg.fetch("ALTER ROLE CURRENT_USER SET search_path = nosuch")
     try:
         with pytest.raises(SinkError, match="no schema of the search path exists"):
