@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
@@ -10,7 +11,10 @@ from uuid import uuid4
 import pytest
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
-from langchain_postgres import PGEngine, PGVectorStore
+from langchain_postgres import PGEngine, PGVector, PGVectorStore
+
+from embedlib.indexing import SourceOptions, open_sql_source
+from embedlib.indexing.rows import Document as Read
 
 NUM_ROWS = 40
 
@@ -27,6 +31,12 @@ class NumberEmbeddings(Embeddings):
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         return [self.embed_query(text) for text in texts]
+
+
+@contextmanager
+def closing_engine(store: PGVector) -> Iterator[PGVector]:
+    yield store
+    store._engine.dispose()
 
 
 @pytest.fixture
@@ -83,3 +93,47 @@ def test_langchain_reads_and_changes_the_table(
     pg.fetch("UPDATE {} SET langchain_metadata = NULL WHERE content = 'added 1000'", pg_table)
     best = pg.sink(pg_table).search(pg.vectors([pg.row(1000)])[0], 1)[0]
     assert (best.text, best.metadata) == ("added 1000", {})
+
+
+# --- the recipes of docs/langchain.md -------------------------------------------------------------
+
+
+def read_as_told(pg: Any, query: str, **options: Any) -> list[tuple[str, str, Any]]:
+    rows = open_sql_source(pg.dsn, query, SourceOptions(**options), [].append)
+    return [(row.id, row.text, row.metadata) for row in rows if isinstance(row, Read)]
+
+
+def test_rows_of_pgvector_s_first_class_move(pg: Any, pg_table: str, engine: PGEngine) -> None:
+    pg.begun(pg_table).close()  # makes the extension
+    dsn = pg.dsn.replace("postgresql://", "postgresql+psycopg://", 1)
+    documents = [Document(page_content=f"number {n}", metadata={"lang": "en"}) for n in (1, 2)]
+    ids = [str(uuid4()) for _ in documents]
+    for collection in ("docs", "others"):
+        names = {"collection_name": collection, "connection": dsn}
+        with closing_engine(PGVector(NumberEmbeddings(pg), **names)) as store:
+            store.add_documents(documents, ids=[f"{collection} {id_}" for id_ in ids])
+    query = (
+        "-- PGVector, the collection docs\n"
+        "SELECT e.id, e.document, e.cmetadata->>'lang' AS lang FROM langchain_pg_embedding e "
+        "JOIN langchain_pg_collection c ON c.uuid = e.collection_id WHERE c.name = 'docs';"
+    )
+    try:
+        assert sorted(read_as_told(pg, query), key=lambda row: row[1]) == [
+            (f"docs {id_}", f"number {n}", {"lang": "en"})
+            for n, id_ in zip((1, 2), ids, strict=True)
+        ]
+    finally:
+        pg.fetch("DROP TABLE langchain_pg_embedding, langchain_pg_collection")
+
+
+def test_rows_of_a_pgvectorstore_move(pg: Any, pg_table: str, engine: PGEngine) -> None:
+    pg.begun(f"{pg_table}_any").close()  # makes the extension
+    engine.init_vectorstore_table(pg_table, len(pg.vectors([pg.row(0)])[0]))
+    store = PGVectorStore.create_sync(engine, NumberEmbeddings(pg), table_name=pg_table)
+    (id_,) = store.add_documents([Document(page_content="number 3", metadata={"lang": "en"})])
+    query = (
+        "SELECT langchain_id AS id, content, langchain_metadata->>'lang' AS lang "
+        f'FROM "{pg_table}"'
+    )
+    assert read_as_told(pg, query) == [(id_, "number 3", {"lang": "en"})]
+    pg.fetch("DROP TABLE {}", f"{pg_table}_any")
