@@ -114,6 +114,11 @@ def _table(given: str) -> tuple[str | None, str]:
                 f"table={given!r}: must be TABLE or SCHEMA.TABLE, each part of 1 to "
                 f"{MAX_NAME_BYTES} bytes without a dot"
             )
+        if part[0] == part[-1] == '"':
+            raise SinkError(
+                f"table={given!r}: names are taken as they are, capital letters too; write "
+                f"{part[1:-1]} without quotes"
+            )
     if dot and schema.startswith("pg_"):
         raise SinkError(f"table={given!r}: {schema} is a schema of Postgres's own; name another")
     return (schema, table) if dot else (None, given)

@@ -96,6 +96,8 @@ def test_a_local_server_has_a_folder() -> None:
         ("postgresql://h/db?table=.b", "must be TABLE or SCHEMA.TABLE"),
         ("postgresql://h/db?table=pg_temp.a", "pg_temp is a schema of Postgres's own"),
         (f"postgresql://h/db?table={'é' * 32}", "63 bytes"),
+        ('postgresql://h/db?table="MyDocs"', "write MyDocs without quotes"),
+        ("postgresql://h/db?table=a.%22B%22", "write B without quotes"),
         ("postgresql://h/db?table=a%00b", "must be TABLE"),
         ("postgresql://h/db?m=1", "from 2 to 100"),
         ("postgresql://h/db?m=x", "from 2 to 100"),
