@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.embedder import Embedder
+from embedlib.errors import ConfigError
 from embedlib.fidelity.compare import cosines, passes
 from embedlib.matching.diagnosis import are_other_rows, what_they_may_be
 from embedlib.matching.setting import Maker, Prompt, Setting
@@ -201,9 +202,9 @@ class SettingSearch:
             return f"with {with_it}: {told}" if with_it else told
         prompts = (self._asked.prompt, *self._maker.own_prompts())
         settings = [replace(self._asked, prompt=prompt) for prompt in prompts]
+        made = (self._vectors(each, self._all) for each in settings)
         if any(
-            are_other_rows(self._maker.vectors(each, self._all), self._theirs, self._gate)
-            for each in settings
+            each is not None and are_other_rows(each, self._theirs, self._gate) for each in made
         ):
             return "the vectors are those of other rows; give texts and vectors in the same order"
         return "no setting that was tried gives them: another model, revision or tokenizer"
@@ -223,7 +224,17 @@ class SettingSearch:
         return ("their vectors scaled to the lengths of the model's",)
 
     def _cosines(self, setting: Setting, rows: Sequence[int]) -> NDArray[np.float64]:
-        return cosines(self._maker.vectors(setting, rows), self._theirs.vectors[list(rows)])
+        ours = self._vectors(setting, rows)
+        if ours is None:
+            return np.full(len(rows), -1.0)
+        return cosines(ours, self._theirs.vectors[list(rows)])
+
+    def _vectors(self, setting: Setting, rows: Sequence[int]) -> NDArray[np.float32] | None:
+        """Return the vectors by a setting that is tried; None: its prompt leaves a text no room."""
+        try:
+            return self._maker.vectors(setting, rows)
+        except ConfigError:
+            return None
 
     def _passes(self, found: NDArray[np.float64]) -> bool:
         return passes(found, self._gate)
